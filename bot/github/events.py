@@ -61,6 +61,19 @@ class Written(ThreadEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Ticked(ThreadEvent):
+    """The sender edited a comment of the bot's so that its text is that of `remark`. The rest is GitHub's alone: its id
+    of the edit, and the texts that the bot `posted` last, that stood there `before`, and that stand there `now`.
+    """
+
+    remark: Remark
+    edit_id: str = ""
+    posted: str = ""
+    before: str = ""
+    now: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Gesture(ThreadEvent):
     """A label of that name, or an assignee of that id, was added to the thread, whose own text is `remark`; or the
     reviewer of that id was asked for a review. `event_id`: GitHub's id of that, which no payload has.

@@ -109,6 +109,16 @@ fragment requested on ReviewRequestedEvent {
 }
 fragment account on Actor { __typename login ... on User { databaseId } ... on Bot { databaseId } }
 """
+# The newest hundred, newest first: enough for the last edit of a person and the one of the bot before it.
+# https://docs.github.com/graphql/reference/objects#usercontentedit (`diff` is the whole text after the edit)
+EDITS = """
+query($ids: [ID!]!) {
+  nodes(ids: $ids) {
+    ... on Comment { userContentEdits(first: 100) { nodes { id editedAt editor { ...account } diff } } }
+  }
+}
+fragment account on Actor { __typename login ... on User { databaseId } ... on Bot { databaseId } }
+"""
 RENDERED = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Comment { bodyHTML } } }"
 
 
@@ -296,6 +306,26 @@ async def read_asked(github: GitHub, repository: Repository, number: int, target
         target.id if is_review else found.get("pull_request_review_id"),
         approves=is_review and found["state"].casefold() == "approved",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One version of a text, by GitHub's id of it: who wrote it and when. What was deleted has no `body`."""
+
+    id: str
+    by: Actor
+    at: datetime
+    body: str | None
+
+
+async def read_edits(github: GitHub, repository: Repository, node_id: str) -> tuple[Edit, ...]:
+    """Return the newest versions of a text, oldest first; none of a text that nobody edited."""
+    found = await github.query(repository, EDITS, ids=[node_id])
+    edits = [
+        Edit(one["id"], _account(one["editor"]), datetime.fromisoformat(one["editedAt"]), one["diff"])
+        for one in answers.nodes(found["nodes"][0]["userContentEdits"])
+    ]
+    return tuple(reversed(edits))
 
 
 async def who_asked(github: GitHub, repository: Repository, node_ids: Sequence[str]) -> tuple[WhoAsked, ...]:

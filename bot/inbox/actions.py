@@ -1,5 +1,6 @@
 """From an event to what it asks of the bot, before its author's permission is looked up. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -14,13 +15,16 @@ from bot.github.events import (
     RepositoryDeleted,
     ThreadClosed,
     ThreadReopened,
+    Ticked,
     Unreadable,
     Written,
 )
 from bot.markdown import MarkdownError
 from bot.model import Actor, Repository, Target
+from bot.thread import boxes
 from bot.thread.authority import Policy
-from bot.turn.parsing import REVIEW, CommentParser, ParsedComment, Request
+from bot.thread.formatting import plain
+from bot.turn.parsing import REVIEW, Command, CommentParser, ParsedComment, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Ignore:
     why: str
 
 
-Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | Request
+Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | Ticked | Request
 
 
 def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
@@ -60,6 +64,8 @@ def action_of(
     """
     if isinstance(event, ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | ChecksEnded):
         return event
+    if isinstance(event, Written) and _may_tick(event, policy):
+        return Ticked(event.repository, event.sender, event.thread, event.remark)
     if isinstance(event, PullReady):
         return Ignore("nothing asked")
     if (why := _why_ignored(event, policy)) is not None:
@@ -77,6 +83,39 @@ def action_of(
         return Ignore("nothing asked")
     agent = policy.agent_of_label(event.label) if isinstance(event, Gesture) else None
     return _request(event, parsed, agent or None, on_own_pull=on_own_pull)
+
+
+def _may_tick(event: Written, policy: Policy) -> bool:
+    """Return whether a person, as the payload says, edited a comment of the bot's that has a ticked box."""
+    remark = event.remark
+    is_bots = remark.target.kind in ("comment", "review-comment") and policy.is_own(remark.author, remark.body)
+    is_edit = event.body_before is not None and event.sender.id != policy.bot_id
+    return is_bots and is_edit and boxes.may_have_ticks(remark.body)
+
+
+def request_of(event: Ticked, commands: Mapping[str, str]) -> Request | Ignore:
+    """Return what an edit asks that GitHub has confirmed: the names of the commands are by the words of their boxes."""
+    found = boxes.ticked(event.posted, event.before, event.remark.body, event.now)
+    if found == ():
+        return Ignore("no box was ticked")
+    chosen = tuple(box for box in boxes.boxes_of(event.now) if found and box.is_ticked)
+    names = tuple(commands[box.words] for box in found or () if not box.question and box.words in commands)
+    open_questions = {box.question for box in boxes.boxes_of(event.now)} - {box.question for box in chosen}
+    # Who ticks the first of several questions asks nothing yet, and is told if they may not.
+    asks = bool(found) and not names and not open_questions
+    words = "\n".join(f"> {plain(box.question)}\n\n{plain(box.words)}\n" for box in chosen) if asks else ""
+    at = (event.sender, event.remark.updated_at, event.remark.target)
+    return Request(
+        repository=event.repository,
+        thread=event.thread,
+        ask=Ask(words.strip(), *at, gesture=event.edit_id),
+        identity=event.edit_id,
+        commands=tuple(map(Command, names)),
+        names=names,
+        asks=asks,
+        ticks="changed" if found is None else "as posted",
+        chosen=chosen,
+    )
 
 
 def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) -> Unreadable:

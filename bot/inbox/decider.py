@@ -23,13 +23,14 @@ from bot.github.events import (
     RepositoryDeleted,
     ThreadClosed,
     ThreadReopened,
+    Ticked,
     Unreadable,
     Written,
 )
 from bot.github.payloads import read
 from bot.inbox import decider_rows as rows
 from bot.inbox import gate, outcomes, pull_news
-from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark, opened_pull
+from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark, opened_pull, request_of
 from bot.inbox.decider_rows import Delivery
 from bot.inbox.pull_news import PullNews
 from bot.inbox.repository import in_its_repository
@@ -45,8 +46,8 @@ from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 from bot.tasks import concurrently
+from bot.thread import boxes, replies, thread_comments, worktree_replies
 from bot.thread import outbox_rows as outbox
-from bot.thread import replies, thread_comments, worktree_replies
 from bot.thread.authority import Allowed, Denied
 from bot.turn import blocked
 from bot.turn import request_rows as requests
@@ -238,6 +239,8 @@ class Decider(Parts):
                 case ThreadReopened():
                     if action.thread.kind == "pull" or await self._is_known(action):
                         action = await gate.confirmed_reopening(self.github, self.sleep, action)
+                case Ticked():
+                    action = await self._ticked(action)
                 case BlockersChanged(repository=repository, number=number):
                     known = await blocked.waits_of(self.pool, repository, number)
                     await gate.confirmed_blockers(self.github, self.sleep, action, known)
@@ -319,6 +322,16 @@ class Decider(Parts):
         if action.author != said.author:
             may = await self._may_ask(action)
         return _judged(action, may, standing)
+
+    async def _ticked(self, event: Ticked) -> Request | Ignore:
+        """Return what the person ticked by GitHub's word."""
+        shown = await gate.confirmed_tick(self.github, self.sleep, event, self.policy.bot_id)
+        if shown.remark.updated_at < self.clock() - FORGOTTEN_AFTER:
+            raise NotConfirmedError("it was asked too long ago")
+        action = request_of(shown, self.verbs.boxes)
+        if isinstance(action, Request):
+            await self._names(action)
+        return action
 
     async def _is_on_own_pull(self, event: Written) -> bool:
         """Return whether the bot opened the pull request, as rows know, or by GitHub's word."""
@@ -422,6 +435,8 @@ class Decider(Parts):
                 return "repository deleted"
             case Ignore(why=why):
                 return why
+            case Ticked():
+                raise TypeError(action)  # by now it is a request, or nothing
             case _:
                 assert_never(action)
 
@@ -438,10 +453,12 @@ class Decider(Parts):
         thread = (connection, self.nodes, thread_ref, request.thread.number, folder, facts.pull)
         of = (self.policy, rules, self.server_url, now, self.verbs)
         ctx = RequestContext(*thread, request, *of, facts.permission, silent_until)
+        if request.ticks == "changed":
+            await ctx.reply(boxes.CHANGED)
         for command, effect in zip(request.commands, request.effects, strict=True):
             if await conversations.first_seen(connection, effect):
                 await self.verbs.run(ctx, command)
-        if facts.ask is not None and await _is_first(connection, request):
+        if facts.ask is not None and await _is_first(connection, request) and await ctx.take_ticks():
             await request_agent(ctx, facts.ask, facts.part)
 
     async def _may_ask(self, asked: Request | Addressed) -> Allowed | Denied:
@@ -455,6 +472,12 @@ class Decider(Parts):
             # Once denied, always denied: what arrives again under another GUID asks for nothing.
             for effect in (*asked.effects, *asked.asking):
                 await conversations.first_seen(connection, effect)
+        if isinstance(asked, Request) and asked.ticks:
+            if denied.visible:
+                thread_ref, _ = await save_thread(connection, asked.repository, asked.thread)
+                words = replies.may_not_tick(asked.author.login, denied.why)
+                await thread_comments.answer_ticks(connection, thread_ref, asked.target, words)
+            return
         if denied.visible and (not isinstance(asked, Request) or asked.addresses_bot):
             thread_ref, _ = await save_thread(connection, asked.repository, asked.thread)
             person, words = asked.author, replies.may_not_ask(asked.author.login, denied.why)

@@ -11,6 +11,7 @@ import orjson
 from bot.github.payloads import envelope, is_used_event
 from bot.json_values import has_many_values, parse
 from bot.store.deliveries import NewDelivery
+from bot.thread.boxes import may_have_ticks
 
 # The payloads that the bot uses hold up to five texts of 65,536 characters, and little else.
 LARGEST_USED_BYTES = 4 * 1024 * 1024
@@ -75,6 +76,7 @@ def delivery_of(
         or about.text is None
         or (about.on_pull_of or "").removesuffix("[bot]").casefold() in names.casefold().split(",")
         or may_address(about.text, names, bare_commands=bare_commands)
+        or may_have_ticks(about.text)
     )
     if not may_concern:
         return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key, searched_for=names)

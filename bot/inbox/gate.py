@@ -20,10 +20,11 @@ from bot.github.events import (
     Remark,
     ThreadClosed,
     ThreadReopened,
+    Ticked,
     Written,
 )
 from bot.github.payloads import reverted_by
-from bot.github.thread_parts import Shown, WhoAsked, read_asked, who_asked
+from bot.github.thread_parts import Shown, WhoAsked, read_asked, read_edits, who_asked
 from bot.github.transport import Sleep
 from bot.model import Repository, Target, Thread
 from bot.tasks import concurrently
@@ -85,6 +86,33 @@ async def confirmed_gesture(github: GitHub, sleep: Sleep, event: Gesture) -> Ges
         return replace(event, sender=last.by, thread=thread, remark=remark, event_id=last.id)
 
     return await twice(sleep, look)
+
+
+async def confirmed_tick(github: GitHub, sleep: Sleep, event: Ticked, bot_id: int) -> Ticked:
+    """Return the last edit that this person made of a comment of the bot's, and its thread: three requests."""
+
+    async def look() -> Ticked:
+        place = github, event.repository, event.thread.number
+        async with concurrently(_there(*place, Target(event.thread.kind))) as around:
+            shown = await _there(*place, event.remark.target)
+            if shown.text.author.id != bot_id:
+                raise NotConfirmedError("the comment is not the bot's")
+            edits = await read_edits(github, event.repository, shown.text.node_id or "")
+            thread = (await around).thread or event.thread
+        at = next((at for at in range(len(edits) - 1, 0, -1) if edits[at].by.id == event.sender.id), None)
+        if at is None:
+            raise NotConfirmedError("the person did not edit the comment")
+        posted = next((one.body for one in reversed(edits[:at]) if one.by.id == bot_id), None)
+        edit, before = edits[at], edits[at - 1].body
+        # What the bot wrote since is no person's taking it back.
+        now = edit.body if edits[-1].by.id == bot_id else edits[-1].body
+        if edit.body is None or posted is None or before is None or now is None:
+            raise NotConfirmedError("GitHub does not show the versions of the comment")
+        remark = replace(_remark(shown, event.remark.target), body=edit.body, updated_at=edit.at)
+        thread = replace(thread, head_sha=event.thread.head_sha)
+        return Ticked(event.repository, edit.by, thread, remark, edit.id, posted, before, now)
+
+    return await twice(sleep, look, lambda found: found.remark.updated_at >= event.remark.updated_at)
 
 
 async def confirmed_close(github: GitHub, sleep: Sleep, event: ThreadClosed) -> ThreadClosed:

@@ -10,6 +10,7 @@ from bot.github.events import (
     RepositoryDeleted,
     ThreadClosed,
     ThreadReopened,
+    Ticked,
     Unreadable,
 )
 from bot.inbox.actions import Ignore
@@ -36,7 +37,7 @@ async def in_its_repository(pool: Pool, github: GitHub, action: T) -> T | Ignore
         case Unreadable(addressed=addressed) if addressed is not None:
             there = await named(pool, github, addressed.repository)
             return replace(action, addressed=replace(addressed, repository=there))
-        case Request():
+        case Request() | Ticked():
             return replace(action, repository=await named(pool, github, action.repository))
         case _:
             return action

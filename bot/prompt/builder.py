@@ -35,7 +35,9 @@ you could not do or check.
 - {subject}
 - Nobody answers while you work. Decide what you can find out and what is easy to change later, and say what you \
 decided. Ask only if the answer would change what is built and nothing here tells it: then leave the files as they \
-are and end with one clear question. The next comment answers it, and you continue in this conversation.
+are and end with one clear question. The next comment answers it, and you continue in this conversation. Where the \
+answers to choose from are few, write the questions to `$THREADTREE_OUT/questions.json` instead, \
+`[{{"question": "…", "choices": ["…", "…"]}}]`, at most five with two to six choices each: people tick one.
 
 # What instructs you
 {material}"""

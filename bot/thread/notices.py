@@ -73,6 +73,17 @@ THREADS_UNREADABLE = (
 )
 
 
+QUESTIONS_UNREADABLE = "Left out: questions of the agent. Its `questions.json` is no list of questions, or too large."
+
+
+def questions_left_out(most: int, choices: int) -> str:
+    """`most` and `choices` are the limits."""
+    return (
+        f"Left out: questions of the agent. At most {most} are asked, each once, with two to {choices} choices of one "
+        "line."
+    )
+
+
 DESCRIPTION_UNREADABLE = (
     "Left out: the agent's description of the pull request. Its `pull_request.md` is no text, or too large."
 )

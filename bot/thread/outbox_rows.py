@@ -127,6 +127,15 @@ async def end_of_answer(connection: Connection, turn_id: int) -> tuple[int, str]
     """Return the row and the text of the last comment of a turn's answer, None once that is forgotten."""
 
 
+@statement("""
+select id, turn_id, content from outbox where conversation_id = $1 and kind = 'comment' and comment_id = $2 for update
+""")
+async def comment_there(
+    connection: Connection, conversation_id: int, comment_id: int
+) -> tuple[int, int | None, str] | None:
+    """Return the row of a comment on GitHub, its turn, and its newest text; None once that is forgotten."""
+
+
 async def rewrite_comment(connection: Connection, thread_ref: ThreadRef, row_id: int, content: str) -> bool:
     """State another text for a comment that belongs to no turn, and ring; False if its row is gone."""
     if await connection.fetchval(REWRITE_COMMENT, row_id, content) is None:

@@ -204,6 +204,11 @@ def may_not_ask(login: str, why: str) -> str:
     return f"Nothing was done for `{login}`: {why}. The bot says this once; from now on it only reacts with 😕."
 
 
+def may_not_tick(login: str, why: str) -> str:
+    """Say below the boxes why a tick did nothing. `why` is as in `may_not_ask`."""
+    return f"Nothing was done for `{login}`, who ticked: {why}."
+
+
 def silent(limit: int, until: datetime, now: datetime) -> str:
     """Tell a thread, once an hour, that it has `limit` comments of the bot within an hour."""
     return (

@@ -5,8 +5,9 @@ from datetime import datetime, timedelta
 
 from bot.model import Target, ThreadRef
 from bot.store.database import Connection
+from bot.thread import boxes, pacing, tracking
 from bot.thread import outbox_rows as outbox
-from bot.thread import pacing, tracking
+from bot.thread.boxes import Box
 from bot.thread.pacing import AT_ONCE, DECLINED, FINAL, PROGRESS
 from bot.thread.tracking import EndState
 
@@ -96,6 +97,28 @@ async def add_line(connection: Connection, thread_ref: ThreadRef, turn_id: int, 
     """Add a line to the answer of a turn by edit, of which GitHub notifies nobody."""
     if (found := await outbox.end_of_answer(connection, turn_id)) is not None:
         await outbox.rewrite_comment(connection, thread_ref, found[0], f"{found[1]}\n\n{line}")
+
+
+async def answer_ticks(connection: Connection, thread_ref: ThreadRef, target: Target, words: str) -> int | None:
+    """Answer below the boxes of the comment that somebody ticked, and empty them; return the comment's row."""
+    if (found := await outbox.comment_there(connection, thread_ref.conversation_id, target.id or 0)) is None:
+        return None
+    row, _, content = found
+    # Also where the text stays: on GitHub it has a tick.
+    await outbox.rewrite_comment(connection, thread_ref, row, boxes.with_answer(content, words))
+    return row
+
+
+async def take_ticks(
+    connection: Connection, thread_ref: ThreadRef, target: Target, chosen: Sequence[Box], login: str, at: datetime
+) -> bool:
+    """Show what was ticked, by whom and when, in place of the comment's boxes; return whether it had some."""
+    if (found := await outbox.comment_there(connection, thread_ref.conversation_id, target.id or 0)) is None:
+        return False
+    row, _, content = found
+    shown = boxes.with_choice(content, chosen, login, at)
+    await outbox.rewrite_comment(connection, thread_ref, row, shown)
+    return shown != content
 
 
 async def reviewed(

@@ -150,7 +150,8 @@ class TurnResult:
     to read, and what was left out, did not fit or could not be read. `model` is the agent's name where it does not
     report a model. `added` are the messages that the agent was told while it worked. `check` is what the host says of
     the repository's check (`checks.told`), `check_output` the end of what a failed one wrote. With `review` it is one
-    text, posted as a review. `whole` is all that the comment says, of a turn that worked on a worktree itself.
+    text, posted as a review. `boxes` are to be ticked (`bot.thread.boxes`). `whole` is all that the comment says, of a
+    turn that worked on a worktree itself.
     """
 
     state: EndState
@@ -172,6 +173,7 @@ class TurnResult:
     check_output: str = ""
     review: Reviewed | None = None
     whole: str = ""
+    boxes: str = ""
 
 
 _PAGES: dict[TargetKind, str] = {
@@ -360,7 +362,7 @@ def _below_the_answer(result: TurnResult, limit: int, *, answered: bool, was_cut
     last = [f"<sub>{' · '.join(facts)}</sub>"] if facts else []
     while True:
         rule = [RULE] if answered and (sections or folds) else []
-        text = "\n\n".join([*rule, *sections, *folds, *last])
+        text = "\n\n".join([*rule, *sections, *folds, *filter(None, [result.boxes]), *last])
         if len(text) <= limit or not folds:
             return text
         folds.remove(max(folds, key=len))

@@ -21,6 +21,7 @@ from bot.tasks import concurrently
 from bot.thread import notices, reasons
 from bot.thread.tracking import TurnResult
 from bot.tree import StoppedError
+from bot.turn import questions_left
 from bot.turn.caps import prompt_capped, record_use
 from bot.turn.kind import Ready
 from bot.turn.messages import pass_messages_on, told_before
@@ -120,9 +121,11 @@ async def _save(run: TurnRun, text: str) -> str:
     run.look_for_variables()
     redact = run.ctx.redactor.redact
     answer = await asyncio.to_thread(redact, text)
+    asked, not_asked = await asyncio.to_thread(questions_left.read_left, run.ctx.home(run.turn.conversation.id))
+    answer = questions_left.asking(answer) if asked else answer
     left, left_out = await asyncio.to_thread(read_left, run.ctx.home(run.turn.conversation.id), run.inline)
     run.thread_answers = tuple(f"{comment} {redact(body)}" for comment, body in left.items())
-    run.notices += [left_out] if left_out else []
+    run.notices += filter(None, (left_out, not_asked))
     answer = await run.kind.take(run, answer, left)
     description = await description_of(run)
     saved = answer, tuple(map(redact, run.notices)), run.thread_answers, run.kept, description

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from bot.ask import Ask
 from bot.github.thread import Text
-from bot.github.thread_parts import read_asked, who_asked
+from bot.github.thread_parts import read_asked, read_edits, who_asked
 from bot.github.transport import Sleep
 from bot.markdown import MarkdownError
 from bot.model import Actor, Target
@@ -104,6 +104,9 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed
     if turn.ask.target != first.target:
         await _confirm_command(ctx, turn, turn.ask.target, turn.ask.by.id, RETRY)
     kind = ctx.verbs.kind_of(turn.ask)
+    if first.gesture is not None and first.target.id is not None:
+        await _confirm_tick(ctx, turn, first)
+        return Confirmed(turn.ask, frozenset())  # in the bot's own words
     if kind.confirmed_by == "command":
         await _confirm_command(ctx, turn, first.target, first.by.id, kind.command or turn.ask.text)
     if kind.confirmed_by == "rule":
@@ -153,6 +156,16 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed
     if not asked:
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
     return Confirmed(turn.ask if is_same else replace(turn.ask, text=asked[0]), authors, verbs)
+
+
+async def _confirm_tick(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> None:
+    """Raise NotConfirmedError unless the person made the edit by which the bot was asked."""
+    text = await _shown(ctx, turn, first.target)
+    if text is None:
+        raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
+    edits = await read_edits(ctx.github, turn.worktree.repository, text.node_id or "")
+    if not any((one.id, one.by.id) == (first.gesture, first.by.id) for one in edits):
+        raise NotConfirmedError(reasons.NOT_CONFIRMED)
 
 
 async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, wanted: str) -> None:

@@ -23,10 +23,11 @@ from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
 from bot.thread.outcome import ComesTo, Outcome, came_of
+from bot.thread.questions import TO_ANSWER
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
 from bot.turn import message_rows as messages
-from bot.turn import notify, waits_rows
+from bot.turn import notify, questions_left, waits_rows
 from bot.turn.context import TurnContext
 from bot.turn.kind import Kind, Post
 from bot.turn.message_rows import Message
@@ -117,6 +118,9 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         check=run.check,
         check_output=run.check_output,
     )
+    if end.state == "done" and TO_ANSWER in answer:
+        asked, _ = await asyncio.to_thread(questions_left.read_left, ctx.home(turn.conversation.id))
+        end = replace(end, boxes=asked)
     run.look_for_variables()
     # In a thread: a long answer takes seconds.
     result = await asyncio.to_thread(_without_secrets, end, ctx.redactor)
@@ -252,6 +256,7 @@ def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
         steps=tuple(map(redact, result.steps)),
         read=tuple(map(redact, result.read)),
         last_words=redact(result.last_words),
+        boxes=redact(result.boxes),
         check=redact(result.check),
         check_output=redact(result.check_output),
     )

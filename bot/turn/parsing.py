@@ -9,11 +9,13 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from bot.ask import Ask
 from bot.markdown import MENTION, MarkdownError, Node, PageLine, attribute, mention_of, page_lines
 from bot.model import Actor, Repository, Target, Thread
 from bot.prompt.hidden import strip_hidden
+from bot.thread.boxes import Box
 
 # What is said in these addresses nobody, and the page shows no words of a picture (DESIGN.md §4, Triggers).
 _SILENT = frozenset(("a", "code", "pre", "blockquote", "q", "img"))
@@ -111,7 +113,8 @@ class Request:
 
     `identity` is GitHub's id of the text, or of the gesture; `names` and `mentions` as in `ParsedComment`. `review_id`:
     it is a part of that review. `on_own_pull`: a review or an inline comment on the bot's pull request, where
-    `is_remark` asks without a mention. `is_operators`: an operator asks it again.
+    `is_remark` asks without a mention. `is_operators`: an operator asks it again. `ticks`: boxes of a comment of the
+    bot's were ticked, and whether that stood there as the bot posted it; those `chosen` are ticked by now.
     """
 
     repository: Repository
@@ -126,6 +129,8 @@ class Request:
     on_own_pull: bool = False
     is_remark: bool = False
     is_operators: bool = False
+    ticks: Literal["", "as posted", "changed"] = ""
+    chosen: tuple[Box, ...] = ()
 
     @property
     def author(self) -> Actor:

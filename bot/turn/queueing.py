@@ -164,5 +164,5 @@ async def _queue(ctx: RequestContext, ask: Ask, why: str | None, turns_today: in
     await thread_comments.track(connection, thread_ref, queued.id, ask.target, words)
     # A plain comment: what comes with a command, a label or a place in the code, or is bound to a commit, waits.
     is_plain = ask.target.kind == "comment" and ask.pinned_sha is None and not ctx.request.commands
-    if queued.ahead and is_plain and ask.review is None:
+    if queued.ahead and is_plain and ask.review is None and ask.gesture is None:
         await messages.offer(connection, queued.id)

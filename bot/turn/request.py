@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, assert_never
 
@@ -15,6 +15,7 @@ from bot.model import BRANCH_PREFIX, Actor, Repository, Target, Thread, ThreadRe
 from bot.rules import Rules
 from bot.store import conversations
 from bot.store.database import Connection, Pool, statement
+from bot.thread import outbox_rows as outbox
 from bot.thread import replies, thread_comments
 from bot.thread.authority import Policy
 from bot.turn.choose_worktree import PullRequestHead
@@ -85,12 +86,29 @@ class RequestContext(ThreadContext):
     def asks(self, text: str, verb: str, **more: Any) -> Ask:
         """Return what a command of the request asks for."""
         own = self.request.ask
-        return Ask(text, own.by, own.at, own.target, verb, **more)
+        return Ask(text, own.by, own.at, own.target, verb, gesture=own.gesture if self.request.ticks else None, **more)
 
     async def reply(self, text: str) -> int:
-        """Answer with a comment that belongs to no turn; return its row in the outbox."""
+        """Answer with a comment that belongs to no turn, or below the boxes that were ticked; return its row in the
+        outbox.
+        """
         target, asked_by = self.request.target, self.author.id
+        if self.request.ticks:
+            return await thread_comments.answer_ticks(self.connection, self.thread_ref, target, text) or 0
         return await thread_comments.reply(self.connection, self.thread_ref, target, text, asked_by=asked_by)
+
+    async def turn_of_target(self) -> int | None:
+        """Return the turn whose comment it is that asks, by its ticks."""
+        found = await outbox.comment_there(self.connection, self.conversation_id, self.request.target.id or 0)
+        return None if found is None else found[1]
+
+    async def take_ticks(self) -> bool:
+        """Show what was chosen, if boxes were ticked; return False where the comment showed that already."""
+        if not self.request.ticks or self.silent_until is not None:
+            return True
+        own = self.request.ask
+        at = (self.connection, self.thread_ref, own.target)
+        return await thread_comments.take_ticks(*at, self.request.chosen, own.by.login, own.at)
 
     async def be_silent(self) -> None:
         """Do nothing for the request, after too many comments: two bots that answer each other end so."""
@@ -178,6 +196,8 @@ class Verb:
     recorded: tuple[str, ...] = ()
     kind_of: Callable[[Ask, Mapping[str, Kind[Any]]], Kind[Any] | None] = _named
     """Return the kind of what was asked where that is none of `kinds`, which the rows name."""
+    boxes: Mapping[str, str] = field(default_factory=dict)
+    """Commands, by the words of the boxes that people tick in their place."""
     settle: Callable[[Any, Rules], Awaitable[tuple[Ask, str | None] | None]] = _stays
     """Return what becomes of a request (`bot.turn.words.Asked`) where its words or the rules want another kind, and
     what is said of that. It writes nothing: it is asked of messages, too, which wait for their own turn then."""
@@ -196,6 +216,7 @@ class Verbs:
     def __init__(self, verbs: Sequence[Verb]) -> None:
         self._verbs = verbs
         self.commands = {command.name: command for verb in verbs for command in verb.commands}
+        self.boxes = {words: name for verb in verbs for words, name in verb.boxes.items()}
         self.kinds = {kind.name: kind for verb in verbs for kind in verb.kinds}
         self._recorded = frozenset(words for verb in verbs for words in verb.recorded)
 

@@ -14,6 +14,7 @@ from bot.prompt.hidden import strip_hidden
 from bot.rules import Rules
 from bot.store.database import Connection, Pool, statement
 from bot.store.turns import ClaimedTurn, TurnState
+from bot.thread import boxes
 from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.questions import TO_ANSWER
@@ -34,15 +35,18 @@ APPROVE_SUMMARY = "has the last plan carried out as it was shown"
 NOTHING_TO_PLAN = "There is no request to plan. Write `/plan` and then what is wanted, in the same comment."
 NOTHING_TO_APPROVE = "There is no plan here to approve. `/plan` with a request asks for one."
 PLAN_TOO_LONG = "The comments do not show the end of the plan, so nobody can approve it. Ask for a shorter one."
+NOT_THE_NEWEST = "Nothing was done: this is not the newest plan here. `/plan` with a request asks for another one."
 PLAN_NOT_THERE = "The plan is not there yet. Read it first; then write `/approve`."
 
+CARRY_OUT = "Carry this plan out"
 PLANNED = (
-    "This is a plan: nothing was committed. `/approve` has it carried out as it stands here. To change it, mention the "
-    'bot with what to do differently, such as "go ahead, but …", or ask for another one with `/plan`.'
+    "This is a plan: nothing was committed. `/approve`, or a tick below, has it carried out as it stands here. To "
+    'change it, mention the bot with what to do differently, such as "go ahead, but …", or ask for another one with '
+    "`/plan`."
 )
 PLANNED_FOR_OUTSIDER = (
-    "This is a plan: nothing was committed. `/approve` by somebody with write access has it carried out exactly as it "
-    "stands here, whatever the thread says by then."
+    "This is a plan: nothing was committed. `/approve`, or a tick below, by somebody with write access has it carried "
+    "out exactly as it stands here, whatever the thread says by then."
 )
 REQUIRED_FOR_ALL = "In this repository each request begins with a plan (`require_plan`)."
 REQUIRED_FOR_OUTSIDERS = (
@@ -153,7 +157,9 @@ async def _plan(ctx: RequestContext, _: str | None) -> None:
 
 async def _approve(ctx: RequestContext, _: str | None) -> None:
     plan = await newest(ctx.connection, ctx.conversation_id)
-    if plan is not None and plan.is_unread(ctx.request.ask.at):
+    if ctx.request.ticks and (plan is None or plan.turn_id != await ctx.turn_of_target()):
+        await ctx.reply(NOT_THE_NEWEST)
+    elif plan is not None and plan.is_unread(ctx.request.ask.at):
         await ctx.reply(PLAN_NOT_THERE)
     elif plan is None or not plan.is_kept or asks_back(plan):
         await ctx.reply(NOTHING_TO_APPROVE)
@@ -165,6 +171,7 @@ async def _approve(ctx: RequestContext, _: str | None) -> None:
         of = {"plan": plan.turn_id, "by_outsider": plan.ask.of.get("by_outsider", False)}
         ask = ctx.asks(carry_out(text), "work", title="/approve of the plan", as_of=plan.ask.at, of=of)
         await queue_turn(ctx, replace(ask, pinned_sha=plan.ask.pinned_sha))
+        await ctx.take_ticks()
 
 
 COMMAND = Handler("plan", lambda words: (words or None, ""), summary=PLAN_SUMMARY, run=_plan, asks="plan")
@@ -208,12 +215,13 @@ async def _brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
 async def _planned(run: TurnRun, answer: str, before: Seen | None) -> TurnResult:
     """Say what can be done with the plan, and whether files changed although it is one. Raises GitError, OSError."""
     text, _ = split_subject(answer)
-    if TO_ANSWER not in text:
+    asks = TO_ANSWER in text
+    if not asks:
         run.notices.append(PLANNED_FOR_OUTSIDER if run.turn.ask.of.get("by_outsider") else PLANNED)
     if before is not None and await files_seen(run) != before:
         _log.warning("plan-changed-files", worktree=run.turn.worktree.path)
         run.notices.append(CHANGED_ALL_THE_SAME)
-    return TurnResult("done", answer=text)
+    return TurnResult("done", answer=text, boxes="" if asks else boxes.boxes((CARRY_OUT,)))
 
 
 def _plans(kind: Kind[TurnRun]) -> Kind[TurnRun]:
@@ -235,4 +243,6 @@ def _kind_of(ask: Ask, kinds: Mapping[str, Kind[TurnRun]]) -> Kind[TurnRun] | No
     return APPROVED if ask.verb == APPROVED.name and "plan" in ask.of else None
 
 
-VERB = Verb(commands=(COMMAND, APPROVE), kinds=(PLAN,), kind_of=_kind_of, settle=_settle)
+VERB = Verb(
+    commands=(COMMAND, APPROVE), kinds=(PLAN,), boxes={CARRY_OUT: APPROVE.name}, kind_of=_kind_of, settle=_settle
+)

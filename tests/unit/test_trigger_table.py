@@ -5,12 +5,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from bot.github.answers import Permission
-from bot.github.events import Event, Gesture, Remark, Written
-from bot.inbox.actions import Ignore, action_of, is_remark
+from bot.github.events import Event, Gesture, Remark, Ticked, Written
+from bot.inbox.actions import Ignore, action_of, is_remark, request_of
 from bot.model import Actor, Repository, Target, Thread
+from bot.thread import boxes
 from bot.thread.authority import Denied, Policy, before_asking_github, by_permission
+from bot.thread.marker import turn_marker
 from bot.turn.parsing import CommentParser, Request
-from bot.verbs import VERBS
+from bot.verbs import VERBS, plan
 from tests.support.doc_tables import is_in_the_docs
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -40,6 +42,15 @@ PEOPLE = (
     Who("any other bot", Actor("other[bot]", 42, is_bot=True), "write"),
     Who("the bot itself", Actor("bot[bot]", 99, is_bot=True), "write"),
 )
+
+
+PLAN = f"A plan.\n\n{boxes.boxes((plan.CARRY_OUT,))}\n\n{turn_marker(3, 1)}"
+
+
+def tick(by: Actor) -> Written:
+    """Return the edit of a plan that ticks its box."""
+    body = PLAN.replace("[ ]", "[x]")
+    return Written(REPOSITORY, by, ISSUE, Remark(Target("comment", 11), "C", body, PEOPLE[-1].actor, NOON), NOON, PLAN)
 
 
 def comment(body: str, by: Actor, before: str | None = None) -> Written:
@@ -75,6 +86,7 @@ def triggers(by: Actor) -> dict[str, Event | tuple[Event, Policy | bool]]:
         "new pull request whose description mentions it": opened("@bot fix it", by, PULL),
         "edit that adds a mention": comment("@bot fix it", by, "fix it"),
         "edit of a text that mentioned it before": comment("@bot fix it, please", by, "@bot fix it"),
+        f"tick of *{plan.CARRY_OUT}* below a plan": tick(by),
         "label `BOT_LABEL`": gesture(by, label="threadtree"),
         "another label": gesture(by, label="bug"),
         "assignment of the bot": gesture(by, assignee=99),
@@ -102,6 +114,9 @@ def outcome(event: Event, who: Who, policy: Policy, *, on_own_pull: bool = False
     action = action_of(event, policy, parser, on_own_pull=on_own_pull and is_remark(event))
     if isinstance(action, Ignore):
         return "nothing"
+    if isinstance(action, Ticked):
+        shown = replace(action, edit_id="UCE", posted=PLAN, before=PLAN, now=action.remark.body)
+        action = request_of(shown, VERBS.boxes)
     assert isinstance(action, Request)
     verdict = before_asking_github(policy, action.author, action.repository) or by_permission(who.permission)
     if isinstance(verdict, Denied):

@@ -9,6 +9,7 @@ import pytest
 from bot.rules import RequirePlan, Rules
 from bot.serve import parts
 from bot.settings import Settings
+from bot.thread import boxes
 from bot.thread.notices import VARIABLES_WITHHELD
 from bot.thread.tracking import TurnResult
 from bot.thread.waits import Waiting
@@ -26,6 +27,7 @@ PLANNED = TurnResult(
     "done",
     answer="1. Let `total()` in `src/cart.py` return `0` for an empty cart.\n2. Test it in `cart_test.py`.",
     notices=(plan.PLANNED,),
+    boxes=boxes.boxes((plan.CARRY_OUT,)),
     steps=("Read src/cart.py", "grep -r total"),
     read=("the description", "2 comments", "AGENTS.md"),
     asked=ASKED,

@@ -60,7 +60,12 @@ type AddReactionPayload { clientMutationId: String }
 input MinimizeCommentInput { subjectId: ID!  classifier: ReportedContentClassifiers!  clientMutationId: String }
 type MinimizeCommentPayload { clientMutationId: String }
 interface Node { id: ID! }
-interface Comment { body: String!  bodyHTML: String!  lastEditedAt: DateTime  editor: Actor }
+interface Comment {
+  body: String!  bodyHTML: String!  lastEditedAt: DateTime  editor: Actor
+  userContentEdits(first: Int): UserContentEditConnection
+}
+type UserContentEdit implements Node { id: ID!  editedAt: DateTime!  editor: Actor  diff: String }
+type UserContentEditConnection { nodes: [UserContentEdit]  pageInfo: PageInfo!  totalCount: Int! }
 interface Actor { login: String! }
 type User implements Actor & Node { id: ID!  login: String!  databaseId: Int }
 type Bot implements Actor & Node { id: ID!  login: String!  databaseId: Int }
@@ -79,6 +84,7 @@ enum MergeableState { CONFLICTING MERGEABLE UNKNOWN }
 type Issue implements Node & Comment {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!  state: IssueState!
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
+  userContentEdits(first: Int): UserContentEditConnection
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
   timelineItems(itemTypes: [IssueTimelineItemsItemType!], last: Int): IssueTimelineItemsConnection!
   comments(last: Int, before: String): IssueCommentConnection!
@@ -90,6 +96,7 @@ type PullRequest implements Node & Comment {
   merged: Boolean!  isDraft: Boolean!  headRefName: String!  headRefOid: ID!  baseRefName: String!
   baseRefOid: ID!  headRepository: Repository
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
+  userContentEdits(first: Int): UserContentEditConnection
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
   timelineItems(itemTypes: [PullRequestTimelineItemsItemType!], last: Int):
     PullRequestTimelineItemsConnection!
@@ -122,11 +129,13 @@ type Milestone { title: String! }
 type IssueComment implements Node & Comment {
   id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!  isMinimized: Boolean!
   author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
+  userContentEdits(first: Int): UserContentEditConnection
 }
 type IssueCommentConnection { nodes: [IssueComment]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewComment implements Node & Comment {
   id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!  isMinimized: Boolean!
   author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
+  userContentEdits(first: Int): UserContentEditConnection
   diffHunk: String!
 }
 type PullRequestReviewCommentConnection { nodes: [PullRequestReviewComment]  pageInfo: PageInfo!  totalCount: Int! }
@@ -135,6 +144,7 @@ type PullRequestReview implements Node & Comment {
   id: ID!  state: PullRequestReviewState!  isMinimized: Boolean!
   fullDatabaseId: String  body: String!  bodyHTML: String!  author: Actor  createdAt: DateTime!
   submittedAt: DateTime  lastEditedAt: DateTime  editor: Actor
+  userContentEdits(first: Int): UserContentEditConnection
 }
 type PullRequestReviewConnection { nodes: [PullRequestReview]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewThread implements Node {
@@ -356,7 +366,7 @@ class _Resolvers:
             "author": self._user(thread.author),
             "timelineItems": lambda _info, **page: self._timeline(thread, **page),
             "createdAt": thread.created_at.isoformat(timespec="seconds"),
-            **self._last_edit(thread.revisions),
+            **self._edits(thread.id, thread.revisions),
             "labels": lambda _info, **page: _first(thread.labels, lambda label: {"name": label.name}, **page),
             "milestone": {"title": thread.milestone} if thread.milestone else None,
             "comments": lambda _info, **page: _newest(thread.comments, self._comment, **page),
@@ -397,13 +407,20 @@ class _Resolvers:
             "isMinimized": comment.minimized_as is not None,
             "author": self._user(comment.author),
             "createdAt": comment.created_at.isoformat(timespec="seconds"),
-            **self._last_edit(comment.revisions),
+            **self._edits(comment.id, comment.revisions),
             "diffHunk": self._acts.payloads.diff_hunk(comment) if isinstance(comment, ReviewComment) else None,
         }
 
-    def _last_edit(self, revisions: list[Revision]) -> Node:
+    def _edits(self, of: int, revisions: list[Revision]) -> Node:
         last = revisions[-1] if revisions else None
+
+        def edit(numbered: tuple[int, Revision]) -> Node:
+            number, one = numbered
+            at, identity = one.at.isoformat(timespec="seconds"), node_id("UCE", of * 1000 + number)
+            return {"id": identity, "editedAt": at, "editor": self._user(one.editor), "diff": one.body}
+
         return {
+            "userContentEdits": lambda _info, **page: _first(list(enumerate(revisions))[::-1], edit, **page),
             "lastEditedAt": last and last.at.isoformat(timespec="seconds"),
             "editor": last and self._user(last.editor),
         }
@@ -420,7 +437,7 @@ class _Resolvers:
             "author": self._user(review.author),
             "createdAt": review.submitted_at.isoformat(timespec="seconds"),
             "submittedAt": review.submitted_at.isoformat(timespec="seconds"),
-            **self._last_edit([]),
+            **self._edits(review.id, []),
         }
 
     def _review_thread(self, root: ReviewComment) -> Node:
