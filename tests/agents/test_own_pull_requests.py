@@ -42,6 +42,7 @@ async def test_the_story_of_a_pull_request_of_the_bot(
         await issue.hears("**Checks pass now.**")
 
         pull = world.listen(world.repository.pulls[0], world.maria)
+        await pull.hears(f"`tests` fails on [`{head[:7]}`](", "answers in [#1](")
         text = f"write more.txt: more\nsay Done, but for one.\n{MERGE}"
         await pull.reviews(text, ("notes.txt", 1, "answer The name is taken."))
         await pull.hears("Done, but for one.", "1 file +1 −0", "check passed · ")

@@ -211,7 +211,7 @@ async def test_agents_that_write_meanwhile_find_what_they_wrote(pair: Pair) -> N
 def test_housekeeping_shares_blocks_where_the_file_system_can_and_leaves_no_trace(place: Path, tmp_path: Path) -> None:
     def is_shared(folder: Path) -> bool:
         intervals = {"sweep_interval_seconds": 3600.0, "recover_interval_seconds": 300.0, "poll_interval_seconds": None}
-        settings = SimpleNamespace(data_dir=folder, platform="github.com", named_repos=(), **intervals)
+        settings = SimpleNamespace(data_dir=folder, platform="github.com", named_repos=(), standing=False, **intervals)
         parts: Any = (SimpleNamespace(pool=None, github=None, clock=None), None, settings, None)
         return "sharing" in Housekeeping(*parts).chores(cast("Any", None))
 

@@ -137,6 +137,7 @@ async def test_every_text_of_a_turn_expires_but_what_tells_how_it_ended(db: Conn
         "worker",
         "queue_node",
         "needs",
+        "blocked_by",
     }
     ends = {"state", "reason", "stop_reason", "requested_by", "queue_platform"}
     cleared = {str(name) for name in columns if f" {name} = " in upkeep.DELETE_OLD["texts"]}

@@ -44,6 +44,8 @@ async def list_commits(call: Call) -> Response:
 async def get_content(call: Call) -> Response:
     """https://docs.github.com/rest/repos/contents#get-repository-content: a file or a symbolic link to one"""
     repository, path = call.repository(), call.text("path")
+    if repository.default_branch not in await repository.git.branches():
+        raise not_found()  # a repository without a commit
     mode, _, rest = (await repository.git.run("ls-tree", repository.default_branch, "--", path)).partition(" ")
     if not mode:
         raise not_found()

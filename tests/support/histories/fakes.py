@@ -7,7 +7,7 @@ from typing import Any
 
 from bot.agents.driver import AgentEvent, Block, Cancelled, Launch, Outcome, PromptLimits, SessionOpened
 from bot.agents.prompt_loop import AgentDriver
-from bot.github.answers import Pull
+from bot.github.answers import Blocker, Pull
 from bot.github.errors import NotFound
 from bot.github.graphql import Answer, Path
 from bot.model import Actor, Repository
@@ -39,6 +39,9 @@ class QuietGitHub:
 
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
         return None
+
+    async def blockers(self, repository: Repository, number: int) -> tuple[list[Blocker], int]:
+        return [], 0
 
 
 async def as_asked(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
