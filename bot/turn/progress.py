@@ -221,7 +221,7 @@ class Progress:
                 shown = [outputs.get(at) for at in steps]
                 await turns.save_steps(pool, turn.claim, list(steps), list(steps.values()), shown)
                 self._unsaved = {at: words for at, words in self._unsaved.items() if steps.get(at) != words}
-                self._outputs = {at: text for at, text in self._outputs.items() if at not in printed}
+                self._outputs = {at: text for at, text in self._outputs.items() if printed.get(at) != text}
             if not is_saved:
                 self._is_saved = True
                 plan = [f"{entry.state} {entry.text}" for entry in self.plan]

@@ -74,6 +74,31 @@ async def test_a_running_command_shows_whole_words_of_what_it_has_printed_so_far
             await shows("3 passed")
 
 
+async def test_what_a_command_prints_while_its_output_is_written_is_written_next(
+    pool: Pool, world: TurnRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, _ = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    newer = [ToolPrinted("call", "1 passed\n2 passed\n")]
+    save_steps = turns.save_steps
+
+    async def save_then_print(*given: Any) -> None:
+        await save_steps(*given)
+        if newer and "1 passed\n" in given[-1]:
+            progress.note(newer.pop())
+
+    monkeypatch.setattr(turns, "save_steps", save_then_print)
+    progress = Progress(str)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with progress.shown(pool, ThreadRef(repository(), conversation), turn, lambda: NOON):
+            progress.note(ToolStarted("make test", "call"))
+            progress.note(ToolPrinted("call", "1 passed\n"))
+            await until_true(lambda: not newer)
+
+    assert [row["output"] for row in await world.db.fetch("select output from steps")] == ["1 passed\n2 passed\n"]
+
+
 async def test_what_the_agent_tells_is_in_the_row_before_the_turn_ends_and_later_runs_add_to_it(
     pool: Pool, world: TurnRows
 ) -> None:
