@@ -72,7 +72,8 @@ class Journaled(Work):
         # A resumed agent that is killed while it writes a file again would itself destroy what it wrote before.
         is_there = mode == "w" and path.is_file() and path.read_text() == text
         super()._edit(path, *("", "a") if is_there else (text, mode))
-        if path.is_file():
+        # What it leaves for the host, such as a review, is no work in the worktree.
+        if path.is_file() and path.is_relative_to(self.cwd):
             self._note("wrote", name=path.name, text=text, mode=mode)
 
     def _git(self, title: str, *commands: tuple[str, ...]) -> None:
