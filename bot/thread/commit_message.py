@@ -43,6 +43,11 @@ def split_subject(answer: str) -> tuple[str, str | None]:
     return text.rstrip(), asked_for["subject"]
 
 
+def with_subject(text: str, subject: str | None) -> str:
+    """Return the answer of which `split_subject` makes these."""
+    return text if subject is None else f"{text}\n\nCommit: {subject}"
+
+
 def subject(asked_for: str | None, title: str, number: int, redactor: Redactor, *, conventional: bool) -> str:
     """Return the subject of a commit: what the agent asked for, else the title of the thread `number`.
 

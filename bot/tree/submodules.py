@@ -31,7 +31,7 @@ FOLDER = "modules"
 MOST_SUBMODULES = 100
 MOST_DEEP = 8
 MOST_BYTES = 1 << 30
-"""Of one fetch: whoever opens a pull request chooses the repository."""
+"""The limit of one fetch: whoever opens a pull request chooses the repository."""
 _ANYONE, _BOT = "anyone", "bot"
 GITMODULES = ".gitmodules"
 _MOST_FILE_BYTES = 100_000

@@ -131,8 +131,7 @@ class Progress:
                 self._end_words()
                 self._places[call] = self._set_step(self._redact(title))
             case ToolPrinted(call=call, output=output):
-                # Its last word may be half a secret until more follows it.
-                whole = output[: max(output.rfind(space) for space in " \n\t") + 1]
+                whole = _whole_words(output)
                 if whole.strip() and (place := self._places.get(call)) is not None and self._has_room:
                     self._outputs[place] = whole
                     self._to_save.set()
@@ -281,12 +280,17 @@ def shortened(output: str, redact: Callable[[str], str]) -> str:
     return f"{clean[:begins]}\n… {left_out:,} characters …\n{clean[begins + left_out :]}"
 
 
+def _whole_words(text: str) -> str:
+    """Return the text without its last word, which may be half a secret until more follows it."""
+    return text[: max(text.rfind(space) for space in " \n\t") + 1]
+
+
 def latest_words(heard: str, redact: Callable[[str], str]) -> str:
     """Return the end of what an agent says, without secrets and without the line for its commit.
 
-    The last word may be half a secret until more follows it, and the first one may be what is left of one.
+    The first word may be what is left of a secret.
     """
-    whole = heard[: max(heard.rfind(space) for space in " \n\t") + 1]
+    whole = _whole_words(heard)
     if len(heard) >= _HEARD_CHARACTERS:
         whole = _FIRST_WORD.sub("", whole)
     words = split_subject(redact(whole).strip())[0].strip()

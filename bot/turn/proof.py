@@ -25,7 +25,7 @@ from bot.store import turns
 from bot.thread import checks as words
 from bot.thread import links, notices
 from bot.thread.checks import SCRIPT, Base, Ran
-from bot.thread.commit_message import split_subject
+from bot.thread.commit_message import split_subject, with_subject
 from bot.thread.formatting import clause
 from bot.thread.outcome import Check as Proved
 from bot.thread.sanitize import closed
@@ -195,8 +195,7 @@ class Proof:
         earlier, subject = split_subject(run.answer or "")
         added, latest = split_subject(await asyncio.to_thread(run.ctx.redactor.redact, text))
         self.subject = latest or subject
-        commit = [f"Commit: {self.subject}"] if self.subject else []
-        answer = "\n\n".join([closed(earlier), words.AFTER, added, *commit])
+        answer = with_subject("\n\n".join([closed(earlier), words.AFTER, added]), self.subject)
         description = await description_of(run)
         saved = answer, tuple(run.notices), run.thread_answers, run.kept, description
         await run.write(turns.save_answer, run.turn.claim, *saved)

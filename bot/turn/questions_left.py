@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from bot.json_values import storable
 from bot.sandbox.untrusted_files import read_untrusted
 from bot.thread import boxes, notices
-from bot.thread.commit_message import split_subject
+from bot.thread.commit_message import split_subject, with_subject
 from bot.thread.formatting import inline_text, truncate
 from bot.thread.questions import TO_ANSWER
 from bot.turn.thread_answers import OUT
@@ -61,7 +61,7 @@ def asking(answer: str) -> str:
     """Return the answer of an agent that left questions: it says how to answer, as any that asks back."""
     text, subject = split_subject(answer)
     asks = text if TO_ANSWER in text else f"{text}\n\n{TO_ANSWER}".lstrip("\n")
-    return asks if subject is None else f"{asks}\n\nCommit: {subject}"
+    return with_subject(asks, subject)
 
 
 def _line(words: str) -> str:

@@ -20,7 +20,7 @@ from bot.store.database import Connection, Pool, statement
 from bot.tree import Clone
 
 FOLDERS = (".agents/skills", ".claude/skills")
-"""Of two skills with one name, that of the first folder counts."""
+"""The first folder counts where two skills have one name."""
 PLACE = PurePath(".agents")
 """In HOME, also a plugin of Claude Code: https://code.claude.com/docs/en/plugins-reference"""
 _MANIFEST = json.dumps({"name": "repository", "description": "The skills of this repository's default branch."})

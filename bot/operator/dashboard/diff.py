@@ -20,7 +20,7 @@ FOLDED_FROM: Final = 200
 MOST_COMPARED: Final = 10_000
 """Pairs of words in two lines; of longer ones no words are compared, for that takes long."""
 LEAST_ALIKE: Final = 0.4
-"""Of lines with less in common, all would be coloured."""
+"""How alike two lines are whose words are compared: with less in common, all would be coloured."""
 _HUNK: Final = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
 _WORDS: Final = re.compile(r"\w+|\s+|.")
 

@@ -26,7 +26,7 @@ MOST_REPOSITORIES: Final = 8
 """Whose checks the overview shows."""
 MOST_OPEN_SHOWN: Final = 50
 MOST_READ: Final = 20
-"""Of the latest turns, some of which have not ended."""
+"""How many of the latest turns are asked for: some have not ended."""
 MOST_STANDING_SHOWN: Final = 20
 DAYS_SHOWN: Final = 14
 OUTCOME_DAYS: Final = 90
